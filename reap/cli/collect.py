@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 
 import torch
@@ -26,13 +26,10 @@ from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
 from reap.errors import OptionError, notes_of, text_of
 from reap.evaluation import EpisodeLog
-from reap.replaying import EpisodeFolder
+from reap.recording.records import EpisodeRecord
 
 COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
 """Maximum size of a batch in bytes, unless another is requested: memory use stays small even with large observations."""
-
-EPISODES = "episodes"
-"""The folder of records, inside that of the frames."""
 
 COMPLETE, FAILED = 0, 1
 """Exit codes; after a signal the code is 128 plus the signal's number, as in a shell."""
@@ -87,8 +84,7 @@ def run(options: Collect, console: Console) -> int:
                 title = f"{options.env_id} · {options.policy.policy}"
                 batches = progress(collector, title=title, console=console, page=options.view.place)
                 run.begin(collector.frame_fields)
-                records = EpisodeFolder(output.out / EPISODES) if output.record_episodes else None
-                outcome = _collected(collector, batches, run, records, rows)
+                outcome = _collected(collector, batches, run, rows)
                 stats = collector.stats()
     finally:
         data = run.finish()
@@ -161,19 +157,14 @@ def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:
         return SerialEnv(rows, env_id, create_env_kwargs={"categorical_action_encoding": actions.indices})
 
 
-def _collected(
-    collector: SyncDataCollector, batches: Iterable[TensorDictBase], folder: Run, records: EpisodeFolder | None, rows: int
-) -> Outcome:
+def _collected(collector: SyncDataCollector, batches: Iterable[TensorDictBase], folder: Run, rows: int) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
         try:
             for batch in batches:
                 before, ended = folder.written, log.add(batch)
-                stored = folder.write(batch)
-                if records is not None:
-                    ids = _ids_of_ended(batch, stored)
-                    ended_here = [record for record in collector.episodes.take() if record.id in ids]
-                    records.add(replace(record, id=record.id + folder.first_id) for record in ended_here)
+                records = _records(collector, batch, folder.columns - before) if folder.records_episodes else ()
+                stored = folder.write(batch, records)
                 outcome.episodes.add([(before + one.column, one) for one in ended if one.column < stored], rows)
                 if interrupts.received:
                     break
@@ -187,10 +178,11 @@ def _collected(
     return outcome
 
 
-def _ids_of_ended(batch: TensorDictBase, columns: int) -> set[int]:
-    """The trajectories that ended in the first columns of a batch."""
+def _records(collector: SyncDataCollector, batch: TensorDictBase, columns: int) -> list[EpisodeRecord]:
+    """The records of the episodes that ended in the first columns of a batch."""
     ends = batch["next", "done"][..., :columns, 0]
-    return set(batch["collector", "traj_ids"][..., :columns][ends].tolist())
+    ids = set(batch["collector", "traj_ids"][..., :columns][ends].tolist())
+    return [record for record in collector.episodes.take() if record.id in ids]
 
 
 def _tell_resumed(run: Run, options: Collect, console: Console) -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reap.cli.collect import COMPLETE, EPISODES, FAILED
+from reap.cli.collect import COMPLETE, FAILED
 from reap.cli.options import Replay
+from reap.cli.runs.run import EPISODES
 from reap.errors import OptionError
 from reap.replaying import EpisodeFolder, replay
 from reap.replaying.files import INDEX

@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from math import prod
 from pathlib import Path
@@ -24,6 +25,7 @@ from reap.errors import OptionError
 from reap.keys import Key
 from reap.recording.layout import Array
 from reap.recording.records import EpisodeRecord, Note, Recipe, Values
+from reap.system.disk import replaced
 
 INDEX, VALUES = "episodes.jsonl", "values.bin"
 
@@ -89,6 +91,26 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
         self._end_last_line()
         with (self.path / INDEX).open("a", encoding="utf-8") as index:
             index.writelines(f"{line}\n" for line in lines)
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Remove the records of all episodes but these; with the last one the files are removed.
+
+        The arrays of others stay in their file. Records that were added last take no room to be removed.
+        """
+        index, kept = self.path / INDEX, {number: line for number, line in self.lines.items() if number in ids}
+        if not kept:
+            for name in (INDEX, VALUES):
+                (self.path / name).unlink(missing_ok=True)
+            with suppress(OSError):  # there is none, or somebody put a file there
+                self.path.rmdir()
+        elif len(kept) < len(self.lines):
+            text = "".join(f"{json.dumps(line)}\n" for line in kept.values())
+            if index.read_text(encoding="utf-8").startswith(text):
+                os.truncate(index, len(text.encode()))
+            else:
+                with replaced(index) as path:
+                    path.write_text(text, encoding="utf-8")
+        self.lines = kept
 
     def _end_last_line(self) -> None:
         """Remove an incomplete line that a killed run left."""

@@ -11,9 +11,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from reap.data.datasets.run_folder import (
     RECORDS,
     Progress,
     about_run,
+    ended_ids,
     file_sums,
     progress_of,
     read_progress,
@@ -46,10 +47,15 @@ from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.optional import load
 from reap.recording.layout import Field
+from reap.recording.records import EpisodeRecord
+from reap.replaying import EpisodeFolder
 from reap.seeds import seed_chain
 
 RUNNING, STOPPED, COLLECTED, COMPLETE = "running", "stopped", "collected", "complete"
 """States of a run; a collected one still lacks its data set."""
+
+EPISODES = "episodes"
+"""The folder of records, inside that of the frames."""
 
 FREE = frozenset({"out", "plot", "traceback", "resume", "frames_per_batch"})
 """Options that may change when a run is resumed: they do not change the data."""
@@ -90,6 +96,8 @@ class Run:
             progress = Progress() if self._is_new else self._take_up()
             self._next_id = self._first_id = progress.next_id
             self._sink = self._make_sink(progress.columns)
+            self._records = EpisodeFolder(self._place / EPISODES) if output.record_episodes else None
+            self._recorded = progress.columns
         except BaseException:
             if self._is_new:
                 self._restore()
@@ -131,6 +139,11 @@ class Run:
         return isinstance(self._sink, Recording)
 
     @property
+    def records_episodes(self) -> bool:
+        """Whether records of episodes are kept."""
+        return self._records is not None
+
+    @property
     def changed_versions(self) -> list[str]:
         """Packages whose version has changed since the run began."""
         return self._changed
@@ -160,23 +173,40 @@ class Run:
             "next_id": self._next_id,
         }
         write_run_manifest(self._place, self._manifest)
+        if not self._is_new:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Remove the records of episodes whose last frames are not there; ids are given again."""
+        if self._records is not None:
+            ids = ended_ids(self._place) if self.written else set[int]()
+            self._records.keep([one for one in self._records if one < self._next_id] if ids is None else ids)
 
     @property
     def is_resumed(self) -> bool:
         """Whether a part of the run is from before."""
         return not self._is_new and len(self._manifest["sessions"]) > 1
 
-    @property
-    def first_id(self) -> int:
-        """The id in the files of the collector's trajectory 0: above 0 in a resumed run."""
-        return self._first_id
-
-    def write(self, batch: TensorDictBase) -> int:
+    def write(self, batch: TensorDictBase, episodes: Iterable[EpisodeRecord] = ()) -> int:
         """Append a batch `[E, T]`; return the number of its columns that were still needed.
+
+        Args:
+            batch: the frames.
+            episodes: records of episodes that end in them. They are written first, so a killed run has the record of each
+                episode that ends in its frames; those of frames that were lost are removed when it is resumed.
 
         Raises:
             DiskFull: there is no room.
         """
+        self._recorded += min(batch.shape[-1], self.columns - self.written)
+        try:
+            if self._records is not None:
+                self._records.add(replace(one, id=one.id + self._first_id) for one in episodes)
+        finally:
+            columns = self._append(batch)
+        return columns
+
+    def _append(self, batch: TensorDictBase) -> int:
         ids: Any = batch.get(plain(TRAJECTORY))
         if self._first_id:
             ids = torch.where(ids < 0, ids, ids + self._first_id)
@@ -197,6 +227,8 @@ class Run:
     def finish(self) -> Stored | None:
         """Make the data readable; if there are none, restore the folder and return None."""
         data = self._sink.finish()
+        if self.written < self._recorded:
+            self._settle()
         if data is None:
             self._restore()
         else:

@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from reap.data.datasets.frames import Frames, frames_of
+from reap.data.datasets.frames import NEXT, TRAJECTORY, Frames, frames_of
 from reap.data.datasets.record_file import read_records
 from reap.data.dtypes import dtype_named
 from reap.data.saving.manifest import checksum, hexadecimal
@@ -167,6 +167,16 @@ def run_frames(folder: Path) -> list[Frames]:
     if manifest["options"]["format"] == "memmap":
         return [frames_of(_mapped(folder, manifest["options"]["num_envs"]), str(folder))]
     return read_records(folder / RECORDS).frames
+
+
+def ended_ids(folder: Path) -> set[int] | None:
+    """The ids of the trajectories that end in the frames of a folder; None if their ids or ends were dropped."""
+    found: set[int] = set()
+    for frames in run_frames(folder):
+        if TRAJECTORY not in frames.values or (NEXT, "done") not in frames.values:
+            return None
+        found.update(frames.ids[frames.values[NEXT, "done"].reshape(frames.shape).numpy()].tolist())
+    return found
 
 
 def _verify(folder: Path, manifest: Mapping[str, Any]) -> None:
