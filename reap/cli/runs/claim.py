@@ -101,10 +101,10 @@ def require_empty(path: Path, place: Path) -> None:
             raise OptionError(f"--out {path}: expected a new or empty folder, found a file; name another")
         return
     try:
-        entries = sorted(place.iterdir())
+        found = sorted(entry.name for entry in place.iterdir())
+        others = [name for name in found if not _is_of_start(place / name)]
     except OSError as error:
         raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
-    found, others = [entry.name for entry in entries], [entry.name for entry in entries if not _is_of_start(entry)]
     if not others:
         return
     if MANIFEST not in found:
@@ -122,8 +122,11 @@ def require_empty(path: Path, place: Path) -> None:
 
 def is_unfinished_start(place: Path) -> bool:
     """Whether a folder holds a run that was killed before its manifest was written, and nothing else."""
-    entries = [*place.iterdir()] if place.is_dir() else []
-    return bool(entries) and all(map(_is_of_start, entries))
+    try:
+        entries = [*place.iterdir()]
+        return bool(entries) and all(map(_is_of_start, entries))
+    except OSError:  # no folder, or one that cannot be read
+        return False
 
 
 def remove_rests(place: Path) -> None:

@@ -95,9 +95,9 @@ class Run:
         try:
             progress = Progress() if self._is_new else self._take_up()
             self._next_id = self._first_id = progress.next_id
-            self._sink = self._make_sink(progress.columns)
             self._records = EpisodeFolder(self._place / EPISODES) if output.record_episodes else None
             self._recorded = progress.columns
+            self._sink = self._make_sink(progress.columns)
         except BaseException:
             if self._is_new:
                 self._restore()
