@@ -242,10 +242,12 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         self._ensure_open()
         rows, shares = shares_of_workers(index, reset_idx, [info.rows for info in self._workers.infos], options)
         with self._between_rollouts():
-            self._handover.drop_recorded()
-            self._ask_each([Reset(None if rows is None else share) for share in shares])
             if rows is None:
+                self._handover.drop_recorded()
                 break_trajectories(self._options.replay_buffer)
+            else:
+                self._handover.drop_of([worker for worker, share in enumerate(shares) if share], range(self.num_workers))
+            self._ask_each([Reset(None if rows is None else share) for share in shares])
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed envs and generators; the next batch starts new episodes.
@@ -262,18 +264,17 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         """
         self._ensure_open()
         checked, is_static = checked_seeding(seed, static_seed)
-        with self._between_rollouts():
-            self._handover.drop_recorded()
-            following = self._workers.seed(checked, is_static)
-            break_trajectories(self._options.replay_buffer)
-        return following
+        with self._between_rollouts(), self._handover.beginning_anew(range(self.num_workers)):
+            return self._workers.seed(checked, is_static)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume: counters, ids, generators, the policy's weights, and the state of envs that offer one.
 
         It holds only tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
+        Rollouts that workers on other machines are about to write to a replay buffer themselves are dropped.
         """
         with self._between_rollouts():
+            self._supply.drop_elsewhere()
             self._restart_lost()
             return {
                 "format": STATE_FORMAT,
@@ -315,18 +316,17 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             queue, is_whole = queue.read(state["episodes"])
         with self._between_rollouts():
             self._workers.check_states(state["workers"])
-            self._handover.drop_recorded()
-            self._workers.set_states(state["workers"], state["counters"]["restarts"], state.get("next_leaf"))
-            if held:
-                load_weights(held, state["policy"])
-            self._meter.restore(state["counters"])
-            self._throttle.begin(self._meter.frames, [self._workers.group.fileno()])
-            self._weights.restore(state["policy_version"], state["policy"])
-            self._supply.queue = queue
-            if not is_whole:
-                self._ask_all(Reset())  # those under way lack the frames that waited for their end
-            break_trajectories(self._options.replay_buffer)
-            self._handover.restore(state)
+            with self._handover.beginning_anew(range(self.num_workers)):
+                self._workers.set_states(state["workers"], state["counters"]["restarts"], state.get("next_leaf"))
+                if held:
+                    load_weights(held, state["policy"])
+                self._meter.restore(state["counters"])
+                self._throttle.begin(self._meter.frames, [self._workers.group.fileno()])
+                self._weights.restore(state["policy_version"], state["policy"])
+                self._supply.queue = queue
+                if not is_whole:
+                    self._ask_all(Reset())  # those under way lack the frames that waited for their end
+                self._handover.restore(state)
 
     def _take_env(self, given: Any) -> None:
         """Collect from another env with the same layout; see `CollectorAttributes.env`."""

@@ -16,12 +16,14 @@ The same rules hold for all collectors:
   the meantime is dropped: no trajectory has a gap.
 - A worker whose own write to the buffer fails starts new episodes by itself, because its next rollout may already be
   requested.
-- `reset`, `set_seed` and `load_state_dict` drop what is RECORDED.
+- `reset`, `set_seed` and `load_state_dict` drop what is RECORDED; a `reset` of some rows does so for their workers, whose other
+  rows start new episodes then. If Ctrl-C comes while workers are asked, all of them start new episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Any
@@ -192,14 +194,42 @@ class Handover:
         if recording.batch is None and recording.free is not None:
             recording.free()
 
+    @contextmanager
+    def beginning_anew(self, workers: Iterable[int]) -> Generator[None]:
+        """Drop everything waiting for delivery, for workers that start new episodes inside the `with` block.
+
+        If the block does not end (by Ctrl-C, for example), all of them start new episodes with their next rollout: some may
+        not have done so yet.
+        """
+        self.drop_recorded()
+        break_trajectories(self._buffer)
+        self.restarting.update(workers)
+        yield
+        self.restarting.difference_update(workers)
+
+    def drop_of(self, workers: Iterable[int], everyone: Iterable[int]) -> None:
+        """Drop what is waiting for delivery of some workers, before rows of theirs are reset.
+
+        Rows that are not reset start new episodes too if frames of theirs are dropped; a complete batch is of everyone.
+        """
+        self.close_gap()
+        chosen = set(workers)
+        lost = {worker for one in self.recorded if chosen.intersection(one.workers) for worker in one.workers}
+        if lost := lost if self.ready is None else set(everyone):
+            self.lose(lost)
+        self._drop_ready()
+
     def drop_recorded(self) -> None:
         """Drop everything waiting for delivery, before new episodes start."""
         while self.recorded:
             self._drop(self.recorded.pop())
+        self._drop_ready()
+        self.handed_out()
+
+    def _drop_ready(self) -> None:
         if self.ready is not None:
             self._meter.take_back(valid_frames(self.ready))
         self.ready = None
-        self.handed_out()
 
     def state(self) -> dict[str, Any]:
         """The rollouts waiting to be handed out, copied out of their slots."""

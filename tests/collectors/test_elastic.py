@@ -22,8 +22,9 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.joining import JoinAtOnce, JoinLater
 from reap.collectors.workers.retries import GrowingPauses, OneTry
 from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.envs import SerialEnv
-from reap.errors import SpecMismatch, WorkerDied, WorkerRaised
+from reap.errors import OptionError, SpecMismatch, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from reap.workers.remote.group import RemoteGroup
@@ -47,6 +48,7 @@ class Threaded(RemoteCollector):
         *,
         min_workers: int | None = None,
         make_carrier: Callable[[int], ThreadCarrier] = ThreadCarrier,
+        buffers_travel: bool = False,
         **options: Any,
     ) -> None:
         groups: list[RemoteGroup] = []
@@ -57,7 +59,7 @@ class Threaded(RemoteCollector):
 
         make = partial(
             RolloutWorkers,
-            exchange=CopiedExchange(),
+            exchange=CopiedExchange(lambda _: buffers_travel),
             make_group=make_group,
             own_processes=False,
             may_leave=True,
@@ -74,6 +76,12 @@ class Threaded(RemoteCollector):
     def add(self, factories: Sequence[Any]) -> None:
         """Add a worker for each of these envs."""
         self._add_workers(factories)
+
+    def lose(self, worker: int) -> None:
+        """Have a worker that is idle end without a word; returns when it has."""
+        self.threads.kill([worker])
+        self.threads.lines[worker].threads[0].join(100)
+        assert self.threads.lines[worker].has_ended
 
 
 @pytest.fixture(autouse=True)
@@ -275,6 +283,52 @@ def test_pauses_grow() -> None:
     assert OneTry().pause(raised, 0) == 0
     with pytest.raises(WorkerDied):
         OneTry().pause(died, 1)
+
+
+@pytest.mark.parametrize("policy", [None, "weights"])
+def test_an_idle_worker_that_is_gone_is_replaced(policy: Any) -> None:
+    with Threaded(False, [Marked, Marked], policy and Weighted(0.0)) as collector:
+        collector.lose(0)
+        found: set[int] = set()
+        while 2 not in found:
+            found.update(leaves(collector.next()))
+        assert found <= {1, 2}
+        if policy is not None:
+            collector.update_policy_weights_(Weighted(5.0))
+            batch = collector.next()
+            while leaves(batch) != [2] or batch["action"].unique().tolist() != [5.0]:
+                batch = collector.next()
+        assert collector.stats().restarts == 1
+
+
+def filled() -> ReplayBuffer:
+    return ReplayBuffer(storage=LazyTensorStorage(1_000)).share()
+
+
+def steps_by_id(buffer: ReplayBuffer) -> dict[int, list[int]]:
+    frames = buffer[:]
+    found: dict[int, list[int]] = {}
+    for number, step in zip(frames[IDS].flatten().tolist(), frames["observation"][..., 2].flatten().tolist(), strict=True):
+        found.setdefault(number, []).append(int(step))
+    return found
+
+
+def assert_whole(buffer: ReplayBuffer) -> None:
+    for steps in steps_by_id(buffer).values():
+        assert steps == list(range(len(steps)))
+
+
+def test_a_state_has_no_rollouts_that_only_workers_have() -> None:
+    buffer = filled()
+    with Threaded(False, [Marked], replay_buffer=buffer, buffers_travel=True) as collector:
+        collector.next()
+        state = collector.state_dict()  # of a worker that was recording the next rollout
+        assert (state["results"], collector.stats().discarded_frames) == ([], COLUMNS)
+        with pytest.raises(OptionError, match=r"rollout: the workers keep what they record.*call next\(\)"):
+            collector.rollout()
+        collector.next()
+        assert collector.stats().frames == 2 * COLUMNS
+    assert_whole(buffer)
 
 
 def test_weights_written_while_a_successor_starts_reach_it() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import ClosedError, OptionError
 from reap.seeds import next_seed, seed_chain
 from reap.testing import Const, Count
+from reap.testing.marked import Marked
 from tests.collectors.worker_kinds import (
     CLASSES,
+    IDS,
     VERSION,
     Seeded,
     counts,
@@ -74,6 +78,67 @@ def test_resets_of_async_workers_drop_what_waits() -> None:
         first = {worker: steps(batches[0]) for worker, batches in take_of_each(collector).items()}
         assert first == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
         assert collector.stats().discarded_frames % 4 == 0
+
+
+def gaps_of(batches: Iterable[Any]) -> list[tuple[int, int]]:
+    """Where frames are missing in a trajectory, of envs that observe their step: its id, and the step that was expected."""
+    following: dict[int, int] = {}
+    found: list[tuple[int, int]] = []
+    for batch in batches:
+        ids, seen = batch[IDS].flatten().tolist(), batch["observation"][..., 2].flatten().tolist()
+        for number, step in zip(ids, seen, strict=True):
+            expected = following.get(number, 0)
+            if step != expected:
+                found.append((number, expected))
+            following[number] = int(step) + 1
+    return found
+
+
+def interrupted_after_the_first(call: Any) -> Any:
+    """In place of a call that asks each worker: Ctrl-C comes when the first has replied."""
+
+    def first_only(*arguments: Any) -> Any:
+        call(*arguments)
+        raise KeyboardInterrupt
+
+    return first_only
+
+
+@pytest.mark.parametrize("kind", ["set_seed", "load_state_dict"])
+def test_ctrl_c_while_workers_are_seeded_or_loaded_leaves_no_gap(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MultiaSyncDataCollector([partial(Marked, worker) for worker in range(2)], frames_per_batch=5) as collector:
+        batches = take(collector, 3)
+        state, workers = collector.state_dict(), collector._workers
+        if kind == "set_seed":  # the second worker is not reached
+            monkeypatch.setattr(workers, "seed", interrupted_after_the_first(lambda *given: workers._own.seed(0, *given)))
+            with pytest.raises(KeyboardInterrupt):
+                collector.set_seed(SEED)
+        else:
+            before = len(batches)
+            monkeypatch.setattr(workers, "set_states", interrupted_after_the_first(workers.set_states))
+            with pytest.raises(KeyboardInterrupt):
+                collector.load_state_dict(state)
+            batches = batches[before:]
+        monkeypatch.undo()
+        for own in take_of_each(collector, 4).values():
+            batches.extend(own)
+        assert gaps_of(batches) == []
+
+
+def test_a_reset_of_some_rows_leaves_no_gap_in_others() -> None:
+    makers = [
+        lambda: SerialEnv(2, [Marked, partial(Marked, 1)]),
+        lambda: SerialEnv(2, [partial(Marked, 2), partial(Marked, 3)]),
+    ]
+    with MultiaSyncDataCollector(makers, frames_per_batch=10) as collector:
+        batches = take(collector, 3)
+        for _ in range(5):
+            collector.reset([0])
+            for own in take_of_each(collector, 2).values():
+                batches.extend(own)
+        assert gaps_of(batches) == []
+        assert collector.stats().workers[0].discarded_frames == 5 * 10  # one that waited, each time
+        assert collector.stats().workers[1].discarded_frames == 0
 
 
 @pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))

@@ -58,9 +58,14 @@ class PendingWrites:
         at_once: maximum number of concurrent writes; with 1, they reach the buffer in the order in which they were
             added.
         by_column: write a rollout column by column, not in one write.
+        are_elsewhere: the rollouts are in the workers' memory only.
+
+    Attributes:
+        are_elsewhere: as given.
     """
 
-    def __init__(self, workers: Workers, meter: Meter, at_once: int, *, by_column: bool) -> None:
+    def __init__(self, workers: Workers, meter: Meter, at_once: int, *, by_column: bool, are_elsewhere: bool = False) -> None:
+        self.are_elsewhere = are_elsewhere
         self._workers, self._group, self._meter = workers, workers.group, meter
         self._at_once, self._by_column = at_once, by_column
         self._waiting: deque[Order] = deque()

@@ -18,6 +18,7 @@ from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.base import Schedule
 from reap.collectors.worker.results import valid_frames
+from reap.errors import OptionError
 from reap.system.interrupts import deferring_interrupts
 
 Limit = Callable[[], int | None]
@@ -67,7 +68,9 @@ class Supply:
 
     def rollout(self) -> TensorDictBase:
         """A rollout as recorded, which goes neither to the episode queue nor to the replay buffer."""
-        handover = self._handover
+        handover, writes = self._handover, self._schedule.writes
+        if writes is not None and writes.are_elsewhere:
+            raise OptionError("rollout: the workers keep what they record, and write it to the replay buffer; call next()")
         if handover.ready is None or handover.ready is WRITTEN or self.queue is not None:
             with deferring_interrupts():
                 with self._exclusive:
@@ -141,6 +144,13 @@ class Supply:
             self._meter.leave()
         self._meter.batches += 1
         return batch
+
+    def drop_elsewhere(self) -> None:
+        """Drop rollouts that only the workers have, who would have written them to the replay buffer."""
+        if self._schedule.writes is not None and self._schedule.writes.are_elsewhere:
+            lost = {worker for one in self._handover.recorded if one.batch is None for worker in one.workers}
+            if lost:
+                self._handover.lose(lost)
 
     def state(self) -> dict[str, Any]:
         """The batches and episodes waiting to be handed out, as tensors, numbers, lists and dicts. Call it between rollouts."""

@@ -56,7 +56,13 @@ can be sent."""
 
 
 class Exchange(Protocol):
-    """A collector's end of the exchange, for all of its workers."""
+    """A collector's end of the exchange, for all of its workers.
+
+    Attributes:
+        shares_memory: whether rollouts that a worker keeps, to write them to the replay buffer itself, are in this process too.
+    """
+
+    shares_memory: bool
 
     @property
     def make_end(self) -> MakeEnd:

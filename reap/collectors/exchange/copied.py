@@ -83,6 +83,8 @@ class CopiedExchange:
         travels: whether a replay buffer can be sent to workers anywhere.
     """
 
+    shares_memory = False
+
     def __init__(self, travels: Callable[[Any], bool] = lambda _: False) -> None:
         self._group: Any = None
         self._travels = travels

@@ -58,6 +58,8 @@ class SharedEnd:
 class SharedExchange:
     """Shares memory; for groups that carry descriptors. See `Exchange`."""
 
+    shares_memory = True
+
     def __init__(self) -> None:
         self._group: Any = None
 

@@ -94,12 +94,14 @@ class AsTheyCome:
         self._group.clear(worker)
         recording = Recording({worker: command}, partial(slots.give_back, command.slot))
         try:
-            while recording.state is RecordingState.IDLE:
+            while recording.state is RecordingState.IDLE and worker not in self._workers.joining:
                 self._request(worker, command, recording)
         except BaseException:
             slots.give_back(command.slot)
             self._handover.lose([worker])
             raise
+        if recording.state is RecordingState.IDLE:  # the worker has died; its successor begins once it has joined
+            slots.give_back(command.slot)
 
     def _request(self, worker: int, command: Collect, recording: Recording) -> None:
         try:

@@ -86,7 +86,8 @@ def make_writes(workers: RemoteWorkers, parts: Parts, *, takes_parts: bool, at_o
     if end is None:
         return None
     workers.let_write(end)
-    return PendingWrites(workers, parts.meter, at_once, by_column=not options.extend_buffer)
+    by_column = not options.extend_buffer
+    return PendingWrites(workers, parts.meter, at_once, by_column=by_column, are_elsewhere=not workers.shares_memory)
 
 
 def buffer_takes_parts(options: CollectorOptions, dim: int | None, ndim: int) -> bool:

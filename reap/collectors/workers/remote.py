@@ -137,6 +137,11 @@ class RemoteWorkers:
         """The slots in which a worker records."""
         return self._slots[worker]
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether rollouts that a worker keeps are in this process too."""
+        return self._own.shares_memory
+
     def can_send(self, buffer: Any) -> bool:
         """Whether this replay buffer can be sent to the workers."""
         return self._own.can_send(buffer)

@@ -150,6 +150,11 @@ class RolloutWorkers:
         """Raise MemoryError if the slots of one batch do not fit; further ones are made when needed."""
         self._exchange.require_memory([one.pool.layout for one in self.slots])
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether rollouts that a worker keeps are in this process too."""
+        return self._exchange.shares_memory
+
     def can_send(self, buffer: Any) -> bool:
         """Whether this replay buffer can be sent to workers, so that they write to it themselves."""
         return self._exchange.can_send(buffer)
