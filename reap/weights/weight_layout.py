@@ -101,6 +101,8 @@ def _lost(value: torch.Tensor, dtype: torch.dtype) -> Any:
     A float that is rounded is held.
     """
     given = value.detach()
+    if given.is_meta:  # it has no numbers: the shapes are looked at
+        return None
     if given.is_complex() and not dtype.is_complex:
         lost = torch.ones_like(given, dtype=torch.bool)
     elif dtype.is_floating_point or dtype.is_complex:

@@ -19,6 +19,7 @@ from reap.collectors import SyncDataCollector, VanillaWeightUpdater, WeightUpdat
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import BN, Const, Count
 from reap.weights.base import load_weights
+from reap.weights.weight_layout import describe
 
 
 class Net(nn.Module):
@@ -129,6 +130,12 @@ def test_numbers_that_a_dtype_cannot_hold(dtype: torch.dtype, given: list[Any], 
         load_weights(target, {"weight": torch.tensor(given)})
     assert str(caught.value) == f"weights: weight: expected numbers that {dtype} can hold, found {found}"
     assert target["weight"].tolist() == [0, 0]
+
+
+def test_shapes_are_compared_without_numbers() -> None:
+    described = describe({"weight": torch.zeros(2, dtype=torch.float16)})
+    given = {"weight": torch.empty(2, device="meta")}
+    assert described.select(given) == given
 
 
 @pytest.mark.parametrize(
