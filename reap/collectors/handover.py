@@ -34,7 +34,7 @@ from reap.collectors.delivery.steps import break_trajectories
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state, valid_frames
-from reap.errors import CallOrderError
+from reap.errors import CallOrderError, OptionError, SpecMismatch
 
 
 class RecordingState(IntEnum):
@@ -198,14 +198,19 @@ class Handover:
     def beginning_anew(self, workers: Iterable[int]) -> Generator[None]:
         """Drop everything waiting for delivery, for workers that start new episodes inside the `with` block.
 
-        If the block does not end (by Ctrl-C, for example), all of them start new episodes with their next rollout: some may
-        not have done so yet.
+        If the block does not end (by Ctrl-C, for example), all of them start new episodes with their next rollout, because some
+        may not have done so yet; but not if it refuses a value, before anything has changed.
         """
         self.drop_recorded()
+        try:
+            yield
+        except (OptionError, SpecMismatch):
+            raise
+        except BaseException:
+            self.restarting.update(workers)
+            break_trajectories(self._buffer)
+            raise
         break_trajectories(self._buffer)
-        self.restarting.update(workers)
-        yield
-        self.restarting.difference_update(workers)
 
     def drop_of(self, workers: Iterable[int], everyone: Iterable[int]) -> None:
         """Drop what is waiting for delivery of some workers, before rows of theirs are reset.
