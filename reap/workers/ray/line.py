@@ -4,6 +4,10 @@
     receive <--- arrived <---- listen, a thread <=================== following (the actor)
 
 There is always a pending call to the actor, so its end is noticed whatever it is doing.
+
+    queue: P1 C1 P2      sent: P1 C1 P2, or, if P1 still waits when P2 is made, P2 C1
+
+Commands and posts keep their order, except that a post replaces a waiting one of its type in its place.
 """
 
 from __future__ import annotations
@@ -31,11 +35,19 @@ SHUT_DOWN = "Ray was shut down in this process"
 
 @dataclass(eq=False)
 class Item:
-    """An item for the sender thread: a command or a request; for the kind POST, only waiting posts."""
+    """An item for the sender thread: a command, a request, or the turn of a waiting post.
+
+    Attributes:
+        line: the line to the actor.
+        kind: COMMAND, POST or a `Wish`.
+        encoded: the command.
+        name: the name of the post's type; if it is empty, only posts whose turn has come are sent.
+    """
 
     line: Line
     kind: int
     encoded: Encoded = NOTHING
+    name: str = ""
 
 
 @dataclass
@@ -81,6 +93,8 @@ class Line:
         self._ray = optional.load("ray")
         self._number = 0
         self._waiting: dict[str, Post] = {}
+        self._due: dict[str, None] = {}
+        """Types of waiting posts whose turn has come, in order; used by the sender thread alone."""
         self._latest: dict[str, Post] = {}
         self._posted = self._arrived = 0
         self.thread = threading.Thread(target=self._listen, name="reap-ray-line", daemon=True)
@@ -90,17 +104,20 @@ class Line:
     def post(self, post: Post) -> None:
         """Send a post, in place of a waiting one of its type."""
         self._waiting[post.name] = post
-        self.enqueue(Item(self, MessageKind.POST))
+        self.enqueue(Item(self, MessageKind.POST, name=post.name))
 
     def deliver(self, item: Item, objects: SharedObjects) -> None:
-        """Send an item, and before a command all waiting posts; called only by the sender thread.
+        """Send an item, and before a command the waiting posts made before it; called only by the sender thread.
 
         Posts without a command are sent one at a time, because weights would pile up at an actor that cannot accept them while
-        native code holds its interpreter.
+        native code holds its interpreter. A post made after a command never overtakes it: the command may make what it needs.
         """
+        if item.name in self._waiting:
+            self._due[item.name] = None
         is_command = item.kind == MessageKind.COMMAND
-        while self._waiting and (is_command or self._posted == self._arrived):
-            name = next(iter(self._waiting))
+        while self._due and (is_command or self._posted == self._arrived):
+            name = next(iter(self._due))
+            del self._due[name]
             post = self._latest[name] = self._waiting.pop(name)
             self._posted += 1
             self._take(MessageKind.POST, name, post.encoded.body, *objects.arguments(post))
