@@ -22,6 +22,7 @@ _SIGNAL_CAUSES = {
         "worker's stderr (a failed assertion, a double free, no display for rendering)."
     ),
     "SIGTERM": "Likely cause: something outside asked it to stop, for example a scheduler at its time limit.",
+    "SIGUSR2": "Likely cause: something outside asked it to stop, for example submitit shortly before a job's time limit.",
     "SIGINT": "Likely cause: something outside interrupted it, for example kill -INT.",
 }
 _EXIT_CAUSE = (

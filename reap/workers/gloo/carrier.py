@@ -26,7 +26,7 @@ from reap.workers.messages import Encoded
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress, progress_of
 from reap.workers.remote.carrier import WorkerFacts
-from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors
+from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors, told_to_leave
 
 KILLED = 2.0
 """Seconds to wait for killed processes to disappear; a scheduler may take longer, but its jobs end by themselves."""
@@ -97,12 +97,13 @@ class GlooCarrier(LineCarrier[Line]):
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """The exit code from the launcher; None for a job that is not known to have ended."""
+        """The launcher's exit code, or -n if signal n told it to leave; None for a job that is not known to have ended."""
         return self.lines[worker].exit_code()
 
     def ending(self, worker: int) -> str:
-        """The launcher's description, if it says more than the exit code."""
-        return words_of(self.lines[worker].job)
+        """The signal that told it to leave, and the launcher's description if it says more than the exit code."""
+        line = self.lines[worker]
+        return "; ".join(filter(None, (told_to_leave(line.left_by), words_of(line.job))))
 
     def place(self, worker: int) -> str:
         """Process, job and machine, as far as known."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from reap.workers import progress
 from reap.workers.gloo.inbox import Inbox
-from reap.workers.gloo.kinds import Wish
+from reap.workers.gloo.kinds import LEFT, Wish
 from reap.workers.gloo.memory import Memory
 from reap.workers.gloo.outbox import Outbox
 from reap.workers.gloo.pair import Pair
@@ -40,6 +40,7 @@ class GlooChannel:
         self._pair, self._control = pair, control
         self._inbox, self._outbox = Inbox(), Outbox()
         self._is_cut_off = threading.Event()
+        self._left_by = 0
         lives = {"receive": self._receive_all, "send": self._send_all}
         self._threads = [threading.Thread(target=life, name=f"reap-{name}", daemon=True) for name, life in lives.items()]
         for thread in self._threads:
@@ -63,14 +64,21 @@ class GlooChannel:
         self._outbox.flush()
         self._outbox.put(kind, encoded)
 
-    def leave(self) -> None:
-        """End the current command with its current column, and accept no other."""
+    def leave(self, number: int = 0) -> None:
+        """End the current command with its current column, and accept no other.
+
+        Args:
+            number: of the signal that told this worker to leave, of which `close` tells the group; 0 if none did.
+        """
+        self._left_by = self._left_by or number
         self._control[STOP] |= LEAVE
         self._inbox.close()
 
     def close(self) -> None:
         """Announce that no message will follow, and wait until the last one has been read; the process ends next."""
         with contextlib.suppress(ConnectionError):
+            if self._left_by:
+                self._outbox.put(LEFT, Encoded(b"%d" % self._left_by))
             self._outbox.flush()
             self._pair.finish()
             self._is_cut_off.wait(LINGER)

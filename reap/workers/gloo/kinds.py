@@ -14,4 +14,7 @@ class Wish(enum.IntEnum):
     CLEAR = 17
 
 
+LEFT = 18
+"""The last message of a worker that leaves: the number of the signal that told it to."""
+
 COMMAND, POST = int(MessageKind.COMMAND), int(MessageKind.POST)

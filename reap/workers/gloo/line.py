@@ -17,6 +17,7 @@ from typing import Any
 
 from reap.errors import OptionError
 from reap.workers import reports
+from reap.workers.gloo.kinds import LEFT
 from reap.workers.gloo.memory import Memory
 from reap.workers.gloo.outbox import Outbox
 from reap.workers.gloo.pair import Pair
@@ -54,6 +55,7 @@ class Line:
         is_released: whether the carrier has released the worker.
         has_ended: whether no more messages will arrive.
         host: the worker's machine; empty until it has connected.
+        left_by: the signal that told the worker to leave; 0 if none is known.
         threads: those that serve the line.
     """
 
@@ -73,6 +75,7 @@ class Line:
         self.arrived: deque[ArrivedMessage] = deque()
         self.is_released = self.has_ended = False
         self.host, self._pid = "", 0
+        self.left_by = 0
         self._meeting, self._name, self._timeout, self._lost_after = meeting, name, timeout, lost_after
         self._memory, self._ring, self._why_late = memory, ring, why_late
         self._pair: Pair | None = None
@@ -136,11 +139,14 @@ class Line:
         return (0, 0.0) if pair is None else (pair.received_bytes, pair.received_seconds)
 
     def exit_code(self) -> int | None:
-        """The worker's exit code; a worker that has lost its connection for good, and is not ending, is killed first."""
+        """The worker's exit code, or -n if signal n told it to leave.
+
+        A worker that has lost its connection for good, and is not ending, is killed first.
+        """
         if await_ends([self.job], ENDING):
             self.job.kill()
             await_ends([self.job], ENDING)
-        return self.job.exit_code
+        return -self.left_by if self.left_by else self.job.exit_code
 
     # In threads
 
@@ -207,6 +213,9 @@ class Line:
         assert self._pair is not None
         while True:
             message = self._pair.receive(self._memory)
+            if message.kind == LEFT:
+                self.left_by = int(bytes(message.encoded.body))
+                continue
             self.arrived.append(ArrivedMessage(MessageKind(message.kind), message.encoded))
             del message
             self._ring()

@@ -89,10 +89,10 @@ def _start(channel: GlooChannel, control: Control) -> tuple[Control, Handler]:
 
 
 def _leave_on_signals(channel: GlooChannel) -> None:
-    def leave(_number: int, _frame: Any) -> None:
+    def leave(number: int, _frame: Any) -> None:
         if channel.is_cut_off:
             raise Terminated
-        channel.leave()
+        channel.leave(number)
 
     for number in LEAVING:
         signal.signal(number, leave)

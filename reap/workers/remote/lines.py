@@ -9,6 +9,7 @@ import select
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from signal import Signals
 from typing import Generic, Protocol, TypeVar
 
 from reap.errors import OptionError
@@ -109,6 +110,16 @@ class LineCarrier(Generic[L]):
     def fileno(self) -> int:
         """A descriptor that is readable when there is an event."""
         return self._bell.fileno()
+
+
+def told_to_leave(number: int) -> str:
+    """The end of a worker that a signal told to leave, as text; empty for 0, which is no signal.
+
+    Example:
+        >>> told_to_leave(15), told_to_leave(0)
+        ('told to leave, by SIGTERM', '')
+    """
+    return f"told to leave, by {Signals(number).name}" if number else ""
 
 
 def refuse_descriptors(fds: Sequence[int], way: str = "") -> None:

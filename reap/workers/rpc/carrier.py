@@ -21,7 +21,7 @@ from reap.workers.launchers.base import Launcher, Task, await_ends, words_of
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress
 from reap.workers.remote.carrier import WorkerFacts
-from reap.workers.remote.lines import LineCarrier, refuse_descriptors
+from reap.workers.remote.lines import LineCarrier, refuse_descriptors, told_to_leave
 from reap.workers.rpc import agent
 from reap.workers.rpc.line import Line, Waiting
 from reap.workers.rpc.member import ENTRY, Membership
@@ -119,13 +119,14 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """A worker's exit code, as in multiprocessing."""
-        return self.lines[worker].job.exit_code
+        """A worker's exit code, as in multiprocessing, or -n if signal n told it to leave."""
+        found = self.lines[worker]
+        return -found.line.left_by if found.line.left_by else found.job.exit_code
 
     def ending(self, worker: int) -> str:
-        """Torch's message if it cannot be reached, or the launcher's if that says more than the exit code."""
+        """Torch's message if it cannot be reached; else the signal that told it to leave, and the launcher's message."""
         found = self.lines[worker]
-        return found.ending or words_of(found.job)
+        return found.ending or "; ".join(filter(None, (told_to_leave(found.line.left_by), words_of(found.job))))
 
     def place(self, worker: int) -> str:
         """Its process, and its machine if different."""

@@ -79,6 +79,7 @@ class RpcChannel:
         self._sending: Any = None
         self._seconds = 0.0
         self._is_leaving = False
+        self._left_by = 0
         self._when_cut_off = when_cut_off
         self._fetching = threading.Thread(target=self._fetch_all, name="reap-fetch", daemon=True)
         self._fetching.start()
@@ -122,12 +123,17 @@ class RpcChannel:
         """Wait until the last message has arrived, and make no more calls."""
         with contextlib.suppress(RuntimeError, ConnectionError):  # the group is gone
             self.flush()
-            self._call(line.leave).wait()
+            self._call(line.leave, self._left_by).wait()
             time.sleep(LINGER)
         self._fetching.join()
 
-    def leave(self) -> None:
-        """End the current command with its current column, and accept no other."""
+    def leave(self, number: int = 0) -> None:
+        """End the current command with its current column, and accept no other.
+
+        Args:
+            number: of the signal that told this worker to leave, of which `close` tells the group; 0 if none did.
+        """
+        self._left_by = self._left_by or number
         self._is_leaving = True
         self._control[STOP] |= LEAVE
         self._commands.put(None)

@@ -6,7 +6,7 @@
                  <-- [wish, command, post, command] ------      <------------------------------ put, wish, hang_up
       took(key)            ------------------------------>  a post was handled: the next may be sent
       deliver(key, message) ----------------------------->  arrived, ring                 ----> wait, receive
-      leave(key)           ------------------------------>  the worker leaves: the waiting call is answered
+      leave(key, signal)   ------------------------------>  the worker leaves: the waiting call is answered
 
 A worker has one post at a time; a post waiting here is replaced by a newer one of its type, and holds back everything sent
 after it. Requests (`wish`) overtake everything.
@@ -106,12 +106,14 @@ class Line:
         received_bytes: number of bytes received.
         received_seconds: time the worker spent sending them.
         waiting: commands that the worker has not fetched.
+        left_by: the signal that told the worker to leave; 0 if none is known.
     """
 
     def __init__(self, key: str, ring: Callable[[], Any]) -> None:
         self.arrived: deque[ArrivedMessage] = deque()
         self.visitor: Visitor | None = None
         self.received_bytes, self.received_seconds = 0, 0.0
+        self.left_by = 0
         self._key, self._ring = key, ring
         self._lock = threading.RLock()
         self._call: torch.futures.Future[Any] | None = None
@@ -264,7 +266,13 @@ def deliver(key: str, kind: int, seconds: float, *parts: torch.Tensor) -> None:
         line.deliver(MessageKind(kind), seconds, parts)
 
 
-def leave(key: str) -> None:
-    """Stop fetching."""
+def leave(key: str, number: int) -> None:
+    """Stop fetching.
+
+    Args:
+        key: the worker's.
+        number: of the signal that told it to leave; 0 if none did.
+    """
     if line := _lines.get(key):
+        line.left_by = number
         line.hang_up()

@@ -117,7 +117,7 @@ def _start(data: bytes, control: Control) -> tuple[Control, Handler]:
 
 def _leave_on_signals(channel: RpcChannel) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, lambda _number, _frame: channel.leave())
+        signal.signal(number, lambda told, _frame: channel.leave(told))
 
 
 def _wait_for_the_end() -> None:

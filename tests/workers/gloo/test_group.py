@@ -215,17 +215,28 @@ def test_sigterm_lets_a_worker_deliver_and_go() -> None:
     assert group.ready([0])[1] == 2
     with pytest.raises(WorkerDied) as info:
         ask(group, 0, ("add", 1, 1))
-    assert info.value.exit_code == 0
+    assert info.value.signal is signal.SIGTERM
     group.stop()
 
 
-def test_sigterm_ends_an_idle_worker() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_an_idle_worker_that_is_told_to_leave_goes_and_its_end_says_so(number: signal.Signals) -> None:
     group = group_of([Doer], on_failure="report")
     ask(group, 0, ("add", 1, 1))
-    os.kill(pid_of(group, 0), signal.SIGTERM)
-    with pytest.raises(WorkerDied) as info:
+    pid = pid_of(group, 0)
+    os.kill(pid, number)
+    with pytest.raises(WorkerDied, match=f"pid {pid}: told to leave, by {number.name}$") as info:
         poll_until_it_fails(group)
-    assert info.value.exit_code == 0
+    assert "Likely cause: something outside asked it to stop" in str(info.value)
+    assert (info.value.exit_code, info.value.signal) == (-number, number)
+    group.stop()
+
+
+def test_a_worker_that_ends_by_itself_was_not_told_to() -> None:
+    group = group_of([Doer], on_failure="report")
+    with pytest.raises(WorkerDied, match="ended with exit code 15 .*Likely cause: sys.exit") as info:
+        ask(group, 0, lambda doer: os._exit(15))
+    assert "told to leave" not in str(info.value)
     group.stop()
 
 

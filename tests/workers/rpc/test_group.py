@@ -212,7 +212,19 @@ def test_a_worker_that_is_terminated_replies_and_goes(tmp_path: Path) -> None:
     assert group.ready({0}) == (0, 42)
     with pytest.raises(WorkerDied) as info:
         poll_until_it_fails(group)
-    assert info.value.exit_code == 0
+    assert info.value.signal is signal.SIGTERM
+    group.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_an_idle_worker_that_is_told_to_leave_goes_and_its_end_says_so(number: signal.Signals) -> None:
+    group = rpc_group([Doer], on_failure="report")
+    pid = ask(group, 0, own_pid)
+    os.kill(pid, number)
+    with pytest.raises(WorkerDied, match=f"pid {pid}: told to leave, by {number.name}$") as info:
+        poll_until_it_fails(group)
+    assert "Likely cause: something outside asked it to stop" in str(info.value)
+    assert (info.value.exit_code, info.value.signal) == (-number, number)
     group.stop()
 
 
