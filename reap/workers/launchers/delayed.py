@@ -22,7 +22,7 @@ from reap.errors import OptionError
 from reap.option_values import is_count
 from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import ForkedJob, MpLauncher
-from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF, made_executor
+from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF, SubmititJob, made_executor
 from reap.workers.process_context import RemoteContext
 from reap.workers.progress import Control
 
@@ -109,8 +109,7 @@ def _end(agents: list[Any]) -> None:
     while not all(agent.done() for agent in agents) and time.monotonic() < deadline:
         time.sleep(LOOK)
     for agent in agents:
-        if not agent.done():
-            agent.cancel(check=False)
+        SubmititJob(agent).kill()
 
 
 def _run(main: Callable[[], Any], folder: str) -> Any:

@@ -10,6 +10,7 @@ time.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from reap.errors import OptionError, headline
 from reap.optional import load
 from reap.workers.launchers.base import Task
+from reap.workers.launchers.local_jobs import end_local
 from reap.workers.process_context import RemoteContext
 from reap.workers.progress import Control
 
@@ -88,14 +90,20 @@ class SubmititJob:
         return -1
 
     def terminate(self) -> None:
-        """Cancel it: a scheduler sends SIGTERM first."""
-        self.kill()
+        """Send SIGTERM, or cancel it: a scheduler sends SIGTERM first."""
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Cancel it."""
+        """Send SIGKILL, or cancel it."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        self._asked = 0.0
         if not self.has_ended:
             with contextlib.suppress(Exception):  # the scheduler's program, which may fail in any way
-                self._job.cancel(check=False)
+                is_local = isinstance(self._job, load("submitit").LocalJob)
+                if not (is_local and end_local(int(self._job.job_id), number)):
+                    self._job.cancel(check=False)
             self._asked = 0.0
 
     def close(self) -> None:

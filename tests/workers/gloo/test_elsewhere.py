@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.workers.gloo.group import made_meeting
+from reap.workers.launchers.base import await_ends
 from reap.workers.launchers.mp import MpLauncher
 from reap.workers.launchers.submitit import SubmititLauncher
 from reap.workers.process_context import RemoteContext
@@ -139,6 +141,34 @@ def test_jobs_of_submitit(tmp_path: Path) -> None:
     assert info.value.exit_code is None
     group.stop()
     assert have_ended(ended)
+
+
+def deaf(doer: Doer) -> None:
+    """For a minute, ended by SIGKILL alone."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("setup", [[], ["true"]], ids=["plain", "with a setup"])
+@pytest.mark.parametrize("state", ["idle", "deaf", "starting"])
+def test_jobs_of_this_machine_end_without_a_word(
+    state: str, setup: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The controller of a job that submitit cancels would print a traceback."""
+    executor = submitit.LocalExecutor(tmp_path)
+    executor.update_parameters(timeout_min=3, setup=setup)
+    group = group_of([Doer] * 2, launcher=SubmititLauncher(executor), address=HERE, timeout=100)
+    jobs = [line.job for line in group.carrier.lines.values()]
+    ended = watch([int(job.place.removeprefix("job ")) for job in jobs])
+    if state != "starting":
+        ended += watch([pid_of(group, worker) for worker in range(2) if ask(group, worker, ("add", 1, 1))])
+    if state == "deaf":
+        group.request(1, deaf)
+    group.stop(2.0)
+    assert have_ended(ended)
+    assert await_ends(jobs, 30.0) == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_workers_that_do_not_come_are_named() -> None:
