@@ -121,7 +121,7 @@ class CollectorCalls:
             worker_ids: workers to update; all if None.
 
         Raises:
-            OptionError: an unknown model, or weights given twice.
+            OptionError: an unknown model, a worker that does not exist, or weights given twice.
         """
         self._ensure_open()
         given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
@@ -147,6 +147,8 @@ class CollectorCalls:
             for worker, own in weights.items():
                 self._weights.push(own, worker)
         else:
+            if self._weights.updater is None:  # which would know the workers
+                chosen_workers(worker_ids, range(self._workers.group.size))
             self._weights.push(weights, worker_ids)
 
     def _send_model(self, name: str, weights: Any, worker_ids: Any) -> None:

@@ -75,6 +75,15 @@ def test_weights_by_worker() -> None:
             collector.update_policy_weights_({2: Const(2.0)})
 
 
+@each_class
+def test_workers_that_do_not_exist_are_refused_where_no_weights_are_sent(kind: str) -> None:
+    with collecting(kind) as collector:
+        collector.update_policy_weights_(worker_ids=collector.num_workers - 1)
+        with pytest.raises(OptionError, match=r"worker_ids: expected some of \[0.*\], got \[7\]"):
+            collector.update_policy_weights_(worker_ids=[0, 7])
+        assert collector.policy_version == 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -8,6 +8,7 @@ given options --> the engine's own --> make_group
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ class EngineCollector(RemoteCollector):
         options: Mapping[str, Any],
         *,
         is_sync: bool,
+        own: Any,
         can_write: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         """Build the collector from workers that an engine reaches.
@@ -44,10 +46,13 @@ class EngineCollector(RemoteCollector):
             policy: as given.
             options: as given, without the engine's own.
             is_sync: whether a batch holds a rollout of every worker; otherwise it is that of one, in order of arrival.
+            own: the engine's own options, a dataclass.
             can_write: whether workers can write to a replay buffer themselves.
         """
         switch(is_sync, "sync")
-        given = taken_apart(create_env_fn, options, is_sync=is_sync)
+        given = taken_apart(
+            create_env_fn, options, is_sync=is_sync, owner=type(self).__name__, own=[option.name for option in fields(own)]
+        )
         self._engine_options, self._sync = given.engine, is_sync
         self._factories = given.create_env_fn
         make_workers = partial(

@@ -7,7 +7,7 @@ given ---> popped: the engine's own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from inspect import isclass
 from typing import Any, NamedTuple, TypeVar
@@ -98,13 +98,17 @@ def popped(options: dict[str, Any], kind: type[T]) -> T:
     return kind(**{name: options.pop(name) for name in own})
 
 
-def taken_apart(create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool) -> Given:
+def taken_apart(
+    create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool, owner: str = "the collector", own: Collection[str] = ()
+) -> Given:
     """Convert arguments to the form that collectors with several workers expect.
 
     Args:
         create_env_fn: one entry for each worker, or one entry.
         options: as given, without those of one engine only.
         is_sync: whether a batch holds a rollout of every worker.
+        owner: the collector's class, for errors.
+        own: names of options of the collector itself, in addition to `EngineOptions`; `collector_kwargs` cannot have them.
 
     Raises:
         OptionError: an option that cannot work.
@@ -118,6 +122,8 @@ def taken_apart(create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool
     engine = popped(rest, EngineOptions)
     workers = len(create_env_fn) if isinstance(create_env_fn, list | tuple) else rest.get("num_workers")
     _check_min_workers(engine.min_workers, workers, is_sync)
+    own = {*own, *(field.name for field in fields(EngineOptions)), "create_env_fn", "policy", "sync"}
+    _refuse_own(engine.collector_kwargs, own, owner)
     for name, value in _merged(engine.collector_kwargs, workers).items():
         if name in rest:
             raise OptionError(f"{name} and collector_kwargs[{name!r}]: expected one of them, got both")
@@ -151,6 +157,16 @@ def _in_lists(create_env_fn: Any, times: int, workers: Any) -> Any:
     if not isinstance(create_env_fn, list | tuple):
         return [[create_env_fn] * times] * workers if isinstance(workers, int) else create_env_fn
     return [one if isinstance(one, list | tuple) else [one] * times for one in create_env_fn]
+
+
+def _refuse_own(given: Any, own: Collection[str], owner: str) -> None:
+    """Raise OptionError if `collector_kwargs` holds an option of the collector itself."""
+    for one in given if isinstance(given, list | tuple) else [given]:
+        for name in one if isinstance(one, Mapping) else ():
+            if name in own:
+                raise OptionError(
+                    f"collector_kwargs: expected options of the workers' rollouts, got {name!r}; give it to {owner} itself"
+                )
 
 
 def _merged(given: Any, workers: Any) -> dict[str, Any]:

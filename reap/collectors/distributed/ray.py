@@ -101,7 +101,9 @@ class RayCollector(EngineCollector):
             options.setdefault("num_workers", own.num_collectors)
         restarts = options.get("on_worker_failure") == "restart"
         can_write = (lambda _: False) if restarts else is_an_actor
-        self._compose_over(self._make_group, self._made(create_env_fn), policy, options, is_sync=sync, can_write=can_write)
+        self._compose_over(
+            self._make_group, self._made(create_env_fn), policy, options, is_sync=sync, own=own, can_write=can_write
+        )
 
     def _made(self, create_env_fn: Any) -> Any:
         if not self._ray_options.use_env_creator:

@@ -124,7 +124,7 @@ class RPCDataCollector(EngineCollector):
         self._link_options = link = popped(options, RPCOptions)
         reach = RpcOptions(link.address, link.timeout, link.lost_after, link.tensorpipe_options or {}, link.devices())
         make_group = partial(rpc_group, launcher=made_launcher(link.launcher, link.slurm_kwargs), options=reach)
-        self._compose_over(make_group, create_env_fn, policy, options, is_sync=sync)
+        self._compose_over(make_group, create_env_fn, policy, options, is_sync=sync, own=link)
 
 
 def _devices(entry: Any) -> list[torch.device]:

@@ -93,7 +93,7 @@ class _Collector(EngineCollector):
             timeout=link.timeout,
             lost_after=link.lost_after,
         )
-        self._compose_over(make_group, create_env_fn, policy, rest, is_sync=is_sync)
+        self._compose_over(make_group, create_env_fn, policy, rest, is_sync=is_sync, own=link)
 
 
 @SHOWN
@@ -161,6 +161,11 @@ class DistributedSyncDataCollector(_Collector):
     """
 
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Any) -> None:
+        if "sync" in options:
+            raise OptionError(
+                f"sync: a DistributedSyncDataCollector is always sync, got sync={options['sync']!r}; leave it out, or use "
+                "DistributedDataCollector, which takes sync"
+            )
         if not options.get("update_after_each_batch") and options.get("max_weight_update_interval", -1) == -1:
             options.setdefault("update_interval", 1)
         self._compose_distributed(create_env_fn, policy, options, is_sync=True)

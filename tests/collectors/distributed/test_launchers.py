@@ -96,6 +96,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"collector_kwargs": {"frames_per_batch": 4}}, r"frames_per_batch and collector_kwargs\['frames_per_batch'\]"),
     "kwargs": ({"collector_kwargs": [{"reset_at_each_iter": True}, {}]}, "has to be the same for all workers"),
     "kwargs count": ({"collector_kwargs": [{}]}, "expected one dict for each of 2 workers, got 1"),
+    "kwargs interval": (
+        {"collector_kwargs": {"update_interval": 1}},
+        "got 'update_interval'; give it to Distributed.* itself$",
+    ),
+    "kwargs link": ({"collector_kwargs": [{"timeout": 9}, {}]}, "got 'timeout'; give it to DistributedDataCollector itself$"),
+    "kwargs sync": ({"collector_kwargs": {"sync": True}}, "got 'sync'; give it to DistributedDataCollector itself$"),
+    "kwargs unknown": ({"collector_kwargs": {"frames": 3}}, "unknown option 'frames'"),
     "min_workers": ({"min_workers": 3}, "expected at most the number of workers, 2"),
     "policy": ({"policy": Locked()}, "policy_factory"),
     "unknown": ({"frames": 3}, "unknown option 'frames'"),
@@ -108,6 +115,15 @@ def test_options_that_cannot_work(case: str, tmp_path: Path, monkeypatch: pytest
     options, text = WRONG[case]
     with pytest.raises(OptionError, match=text):
         DistributedDataCollector(["CartPole-v1"] * 2, frames_per_batch=4, **options)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_synchronous_collector_takes_no_sync(sync: bool) -> None:
+    message = (
+        f"sync: a DistributedSyncDataCollector is always sync, got sync={sync}; .*DistributedDataCollector, which takes sync"
+    )
+    with pytest.raises(OptionError, match=message):
+        DistributedSyncDataCollector(["CartPole-v1"], frames_per_batch=4, sync=sync)
 
 
 def test_without_submitit_the_line_that_installs_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

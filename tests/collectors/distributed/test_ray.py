@@ -379,6 +379,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"remote_configs": {"num_gpus": 1}}, "no node of the cluster offers 1 CPU, 1 GPU"),
     ({"sync": True, "min_workers": 1}, "min_workers"),
     ({"weight_sync_schemes": {"policy": SharedMemWeightSyncScheme()}}, "do not leave this machine"),
+    ({"collector_kwargs": {"remote_configs": {}}}, "got 'remote_configs'; give it to .* itself$"),
     ({"num_collectors": 3}, "num_workers=3 and 2 entries"),
     ({"frame_per_batch": 3}, "Did you mean 'frames_per_batch'"),
     ({"policy": locked_policy()}, "policy_factory"),

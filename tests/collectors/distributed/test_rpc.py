@@ -141,6 +141,7 @@ def test_a_worker_that_is_killed_while_idle() -> None:
         ({"address": "10.255.255.1"}, "address: expected an IP address of this machine"),
         ({"policy": Locked()}, "policy_factory"),
         ({"frames_per_bach": 3}, "frames_per_batch"),
+        ({"collector_kwargs": {"visible_devices": None}}, "got 'visible_devices'; give it to RPCDataCollector itself$"),
     ],
 )
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
