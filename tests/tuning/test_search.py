@@ -353,18 +353,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 class SlowAtFirst(Count):
-    """Takes its time for the first reset."""
+    """Takes its time for the first reset, if it is the first env.
 
-    def __init__(self) -> None:
+    Args:
+        resets: one for each reset of any of these envs.
+    """
+
+    def __init__(self, resets: list[int]) -> None:
         super().__init__(5)
-        self._is_new = True
+        self._resets = resets
 
     def reset(self, **options: Any) -> Any:
-        if self._is_new:
+        if not self._resets:
             time.sleep(0.5)
-        self._is_new = False
+        self._resets.append(1)
         return super().reset(**options)
 
 
 def test_the_first_reset_is_not_counted() -> None:
-    assert measure(lambda: reap.GymEnv(SlowAtFirst()), lambda: None, 1, 0.1).reset < 0.25
+    resets: list[int] = []
+    assert measure(lambda: reap.GymEnv(SlowAtFirst(resets)), lambda: None, 1, 0.1).reset < 0.25
