@@ -7,12 +7,10 @@ import fcntl
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
 
@@ -20,6 +18,7 @@ from reap.cli.main import main
 from reap.cli.runs import claim
 from reap.data import load_run
 from reap.errors import OptionError
+from tests.cli.made_envs import folder_with
 from tests.warm import Program
 
 ENV = '''
@@ -58,13 +57,7 @@ def words(request: pytest.FixtureRequest) -> list[str]:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the env, and Minari's folder in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    (tmp_path / "made.py").write_text(ENV)
-    yield tmp_path
-    gym.registry.pop("Made-v0", None)  # workers of other tests could not import its module
-    sys.modules.pop("made", None)
+    yield from folder_with("made", ENV, tmp_path, monkeypatch)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
 
@@ -17,6 +15,7 @@ from reap.cli.folder import DataFolder
 from reap.cli.main import main
 from reap.data import load_run
 from reap.errors import DiskFull
+from tests.cli.made_envs import folder_with
 from tests.cli.test_folder import batch
 
 ENV = """
@@ -51,13 +50,7 @@ MINARI = ["--format", "minari", "--dataset", "named/named-v0"]
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the env, and Minari's folder in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    (tmp_path / "named.py").write_text(ENV)
-    yield tmp_path
-    gym.registry.pop("Named-v0", None)  # workers of other tests could not import its module
-    sys.modules.pop("named", None)
+    yield from folder_with("named", ENV, tmp_path, monkeypatch)
 
 
 def test_they_are_refused_before_frames_for_a_data_set_are_collected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,11 @@ import os
 import random
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -26,6 +24,7 @@ from reap.data.datasets.run_folder import run_frames
 from reap.errors import OptionError, SpecMismatch
 from reap.replaying.files import EpisodeFolder
 from reap.seeds import seed_chain
+from tests.cli.made_envs import folder_with
 from tests.warm import Program
 
 ENV = '''
@@ -85,13 +84,7 @@ def words(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the env, and Minari's folder in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    (tmp_path / "told.py").write_text(ENV)
-    yield tmp_path
-    gym.registry.pop("Told-v0", None)  # workers of other tests could not import its module
-    sys.modules.pop("told", None)
+    yield from folder_with("told", ENV, tmp_path, monkeypatch)
 
 
 def command(frames: int, end: str) -> list[str]:
